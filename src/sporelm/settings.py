@@ -93,8 +93,8 @@ KERNEL_CACHE_BYTES = setting(
 CPU_TILES = setting(
     "SPORE_CPU_TILES",
     default=lambda: str(Path(user_folder("cache")) / "tiles.json"),
-    doc="File of the kernel settings that `spore bench tune` measured on this machine; `shipped` uses only those of "
-    "the program.",
+    doc="File of the kernel settings that `spore bench tune` measured on this machine; `shipped` uses only the "
+    "built-in settings.",
 )
 OPENCL_TUNING = setting(
     "SPORE_OPENCL_TUNING",

@@ -1,7 +1,7 @@
 """Benchmark runs of the engine: random prompts, greedy sampling, no end of text.
 
-Each run clears the prefix cache first, so that it reuses the KV pages of the run before: the first write to a page is
-slow where the system allocates memory lazily.
+Each run resets the prefix cache first. Its prompts are then written to physical pages that the run before already
+touched. The first write to a page is slow where the system allocates memory lazily.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def time_prefill(engine: Engine, n: int, adapter_id: int = 0) -> float:
     """Return the seconds from submitting a random prompt of n tokens to its first token."""
     check_min("n", n)
     prompts = [random_ids(engine, n)]
-    clear_prefixes(engine)
+    reset_prefix_cache(engine)
     start = perf_counter()
     run_batch(engine, prompts, 1, [None], adapter_id)
     return perf_counter() - start
@@ -35,7 +35,7 @@ def time_decode(engine: Engine, n: int, batch: int = 1, depth: int = 0, adapter_
     check_min("depth", depth, minimum=0)
     held = depth or (BATCH_PROMPT if batch > 1 else 0)
     check_fits(engine, n, batch, held)
-    clear_prefixes(engine)
+    reset_prefix_cache(engine)
     sequences = [engine.sequence() for _ in range(batch)]
     try:
         # The prefill step also samples a token, before the clock starts. An empty sequence's first token is timed.
@@ -58,14 +58,14 @@ def time_requests(engine: Engine, n: int, batch: int, prompt: int, adapter_id: i
     check_min("prompt", prompt)
     check_fits(engine, n, batch, prompt)
     prompts = [random_ids(engine, prompt) for _ in range(batch)]
-    clear_prefixes(engine)
+    reset_prefix_cache(engine)
     start = perf_counter()
     run_batch(engine, prompts, n, [None] * batch, adapter_id)
     return perf_counter() - start
 
 
-def clear_prefixes(engine: Engine) -> None:
-    """Clear the prefix cache, and with it what free KV pages hold."""
+def reset_prefix_cache(engine: Engine) -> None:
+    """Remove all free KV pages from the prefix cache. Pages of live sequences stay."""
     engine.kv_cache.pages.uncache_all()
 
 

@@ -310,21 +310,21 @@ class LLM(LoadedLLM):
     def bench_prefill(self, n: int, adapter: str | None = None) -> float:
         """Return the seconds from submitting a random prompt of n tokens to its first token.
 
-        Clears the prefix cache.
+        Resets the prefix cache.
         """
         return time_prefill(self.engine, n, self.adapters.adapter_id(adapter))
 
     def bench_decode(self, n: int, batch: int = 1, depth: int = 0, adapter: str | None = None) -> float:
         """Return the seconds to decode n tokens in each of `batch` sequences of `depth` tokens (see `time_decode`).
 
-        Clears the prefix cache.
+        Resets the prefix cache.
         """
         return time_decode(self.engine, n, batch, depth, self.adapters.adapter_id(adapter))
 
     def bench_whole(self, n: int, batch: int, prompt: int, adapter: str | None = None) -> float:
         """Return the seconds from submitting `batch` random prompts of `prompt` tokens until each has n more tokens.
 
-        Clears the prefix cache.
+        Resets the prefix cache.
         """
         return time_requests(self.engine, n, batch, prompt, self.adapters.adapter_id(adapter))
 

@@ -1,7 +1,8 @@
 """Per-user JSON files with measurements of this machine: {"sporelm tiles": [entry, ...]}.
 
-Two fields of an entry identify it, such as device and driver. Invalid content raises an error when the file is read,
-and is renamed when it is written. Processes that write at the same time do not lose each other's entries.
+Two fields of an entry identify it, such as device and driver. An invalid file raises an error when it is read, and is
+renamed to end in BACKUP_SUFFIX when a new one is saved. Processes that write at the same time do not lose each other's
+entries.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from errno import EEXIST
+from errno import EINVAL
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -62,7 +63,7 @@ class MeasurementFile:
 
         A file with other content is renamed to end in BACKUP_SUFFIX, links are followed.
         """
-        path = _check_kind(path.resolve())
+        path = _check_regular_file(path.resolve())
         with exclusive_access(path):
             entries: dict[tuple[str, str], Entry] = {}
             is_foreign = False
@@ -80,7 +81,7 @@ class MeasurementFile:
 
     def check_writable(self, path: Path) -> None:
         """Raise OSError if `save` could not write a file: known before measuring for minutes."""
-        with replace_atomically(_check_kind(path.resolve()), keep=False):
+        with replace_atomically(_check_regular_file(path.resolve()), keep=False):
             pass
 
     def _key(self, entry: Entry) -> tuple[str, str]:
@@ -88,10 +89,10 @@ class MeasurementFile:
         return entry[first], entry[second]
 
 
-def _check_kind(path: Path) -> Path:
+def _check_regular_file(path: Path) -> Path:
     """Return a path that has a regular file or none. Raise OSError."""
     if path.exists() and not path.is_file():
-        raise OSError(EEXIST, "it is not a regular file")
+        raise OSError(EINVAL, "it is not a regular file")
     return path
 
 

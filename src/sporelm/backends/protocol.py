@@ -85,8 +85,10 @@ class Program(Protocol):
 
 
 class WarmupStep(NamedTuple):
-    """The inputs of a step that changes no page and no state of a sequence. A program may run it before the first
-    request, to compile kernels and to capture graphs for steps of these shapes."""
+    """The inputs of a step that writes only to the dump page and the dump state, never to those of a sequence.
+
+    A program may run it before the first request, to compile kernels and to capture graphs for steps of these shapes.
+    """
 
     arrays: Mapping[str, Handle]
     extents: Mapping[str, int]
@@ -100,8 +102,10 @@ class PrecompilableProgram(Protocol):
     """An optional part of a program: its kernels can be compiled before its first step."""
 
     def list_compile_tasks(self, warmup_steps: Sequence[WarmupStep] = ()) -> CompileTasks:
-        """Return tasks that compile the kernels of typical steps, and of these; each task is short. Kernels that are
-        already compiled are left out."""
+        """Return short tasks that compile the kernels of typical steps and of `warmup_steps`.
+
+        A program may also capture graphs for the latter. Kernels that are already compiled are left out.
+        """
 
 
 def list_compile_tasks(

@@ -1,9 +1,9 @@
 """Shapes of models, for measuring speed without their weights: what a step costs depends on these numbers alone.
 
 The numbers are those in the config.json of the models named; llama-1b is Llama 3.2 1B with a vocabulary of 32768 and an
-output matrix of its own. Those without experts are run as Llama, or as Gemma 3: the biases of Qwen 2.5 and any scaling
-of the rotary base are left out. A name that ends in -4l is cut to four layers, so that a small file shows what a layer
-costs.
+output matrix of its own. Those without experts run as Llama, those of Gemma as Gemma 3: the biases of Qwen 2.5 and any
+scaling of the rotary base are left out. A name that ends in -4l is cut to four layers, so that a small file shows what
+a layer costs.
 """
 
 from dataclasses import dataclass, replace
@@ -235,7 +235,7 @@ SHAPES = {
     "smollm2-135m": ModelShape(30, 576, 1536, 9, 3, 64, 49_152, 8192, 100_000.0, tied=True),
     "smollm2-360m": ModelShape(32, 960, 2560, 15, 5, 64, 49_152, 8192, 100_000.0, tied=True),
     "smollm2-1.7b": ModelShape(24, 2048, 8192, 32, 32, 64, 49_152, 8192, 130_000.0, tied=True),
-    "gemma-270m": GemmaModelShape(18, 640, 2048, 4, 1, 256, 262_144, 32_768, 1_000_000.0, tied=True),
+    "gemma3-270m": GemmaModelShape(18, 640, 2048, 4, 1, 256, 262_144, 32_768, 1_000_000.0, tied=True),
     "tinyllama-1.1b": ModelShape(22, 2048, 5632, 32, 4, 64, 32_000, 2048, 10_000.0),
     "llama-1b": ModelShape(16, 2048, 8192, 32, 8, 64, 32_768, 131_072, 500_000.0),
     "llama-3b": ModelShape(28, 3072, 8192, 24, 8, 128, 128_256, 131_072, 500_000.0, tied=True),
@@ -247,7 +247,7 @@ SHAPES = {
     "qwen-7b": ModelShape(28, 3584, 18_944, 28, 4, 128, 152_064, 32_768, 1_000_000.0),
     # Large enough for a choice, small enough for tests.
     "tiny-moe": ModelShape(2, 256, 256, 4, 2, 64, 512, 2048, 10_000.0, experts=6, used=2),
-    "tiny-gemma": GemmaModelShape(6, 256, 512, 2, 1, 256, 512, 2048, 1_000_000.0, tied=True),
+    "tiny-gemma3": GemmaModelShape(6, 256, 512, 2, 1, 256, 512, 2048, 1_000_000.0, tied=True),
     "tiny-delta": DeltaNetModelShape(4, 256, 256, 2, 1, 64, 512, 2048, 10_000.0, key_heads=1, value_heads=2),
     "tiny-latent": LatentModelShape(2, 256, 512, 4, 1, 192, 512, 2048, 10_000.0, False, 6, 2, rank=256, expert_ffn=256),
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,

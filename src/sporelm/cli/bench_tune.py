@@ -1,4 +1,4 @@
-"""`spore bench tune`: measure the fastest kernel settings of the CPU or of an OpenCL device, and save them."""
+"""`spore bench tune`: find the fastest kernel settings of the CPU or of an OpenCL device, and save them."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def make_parser() -> Parser:
     parser = Parser(
         "bench tune",
-        "Measure the fastest settings of the CPU kernels on this machine, for each number format: register tiles "
+        "Find the fastest settings of the CPU kernels on this machine, for each number format: register tiles "
         "(panels of rows by tokens), 8- or 16-bit products, prefetch distance, and the number of tokens up to which "
         "the few-token kernel is used. They are saved for later starts (SPORE_CPU_TILES; 'spore doctor' shows those in "
         "use), and change the speed, not the results. Takes some minutes on one core; run it on an idle machine. With "
@@ -50,7 +50,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="for cpu: fewer samples, only tiles; without --format, of one format of each family",
+        help="for cpu: take fewer samples and tune only tiles; without --format, tune one format per family",
     )
     options.add_json(parser)
     options.add_help(parser)
@@ -73,13 +73,13 @@ def run(args: argparse.Namespace) -> None:
 
     path = measured_tiles.tiles_path()
     if path is None:
-        raise RequestError("SPORE_CPU_TILES is 'shipped', which disables measured tiles: unset it, or name a file")
+        raise RequestError("SPORE_CPU_TILES is 'shipped', which disables measured settings: unset it, or name a file")
     if args.target is not None and args.target not in targets.available_targets():
         allowed = ", ".join(targets.available_targets())
         raise UsageError(f"--target: not supported on this CPU (got {args.target!r}; allowed {allowed}). Change it.")
     chosen = targets.select_target(args.target)
     formats = [name.strip() for name in args.format.split(",")] if args.format is not None else None
-    with require_writable("SPORE_CPU_TILES", path):
+    with report_write_errors("SPORE_CPU_TILES", path):
         measured_tiles.TILES_FILE.check_writable(path)
         target = replace(chosen, tiles=measured_tiles.tiles_in_use(chosen).tiles)
         with report_interrupt(), ProgressLine() as progress:
@@ -103,8 +103,8 @@ def report_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def require_writable(setting: str, path: Path) -> Iterator[None]:
-    """Raise RequestError that names the setting where the block cannot write the file."""
+def report_write_errors(setting: str, path: Path) -> Iterator[None]:
+    """Turn an OSError in the block into a RequestError that names the setting."""
     try:
         yield
     except OSError as error:
@@ -128,7 +128,7 @@ def tune_opencl(device: str | None, *, is_json: bool) -> None:
         raise RequestError(f"back-end 'opencl' cannot run here: {state.reason}")
     path = settings.OPENCL_TUNING.path
     try:
-        with require_writable("SPORE_OPENCL_TUNING", path):
+        with report_write_errors("SPORE_OPENCL_TUNING", path):
             TUNING_FILE.check_writable(path)
             with report_interrupt(), ProgressLine() as progress:
                 tuning, rows = tune_device(backend, progress)

@@ -36,7 +36,7 @@ COMMANDS = {
     "bench": "measure the speed, next to the machine's limits and a peer",
     "bench serve": "measure a running server, this one or another",
     "replay": "repeat a recorded run and compare the results",
-    "bench tune": "measure the fastest settings of the CPU kernels here",
+    "bench tune": "find the fastest settings of the CPU kernels here",
     "eval": "measure the quality: perplexity, divergence from unquantized weights",
     "embed": "compute embeddings of texts",
     "rerank": "sort documents by how well they answer a query",

@@ -94,8 +94,8 @@ def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
         choices=DTYPE_CHOICES,
         default="auto",
         metavar="TYPE",
-        help="data type of activations: auto, f32, f16, bf16, or fp8 (cuda only: bf16, with FP8 activations for FP8 "
-        "weights); cpu and reference compute in f32; default: auto",
+        help="data type of activations: auto, f32, f16, bf16, or fp8 (cuda only: W8A8 for FP8 weights, bf16 "
+        "elsewhere); cpu and reference compute in f32; default: auto",
     )
     if computes:
         parser.add_argument(

@@ -101,9 +101,11 @@ class PaddedInputs:
             number += self._fill_chunk(padded, each, decodes, number)
         return *self._list_arrays(padded, output_rows(step, first_rows)), first_rows
 
-    def iterate_padding(self) -> Iterator[tuple[dict[str, np.ndarray], Extents]]:
-        """Yield the arrays and extents of steps in which each row is a padded one: of decoding with each number of
-        pages, and of one chunk of each number of blocks; the most rows first, so that smaller ones reuse their memory.
+    def iterate_warmup_inputs(self) -> Iterator[tuple[dict[str, np.ndarray], Extents]]:
+        """Yield the arrays and extents of warm-up steps, whose rows are all padding.
+
+        They are decode steps for each bucket of rows and of pages, and one chunk for each bucket of blocks. The largest
+        come first, so that smaller ones reuse their memory.
         """
         shapes = [(0, blocks, count_pages(blocks * self.buckets.row_block)) for blocks in self.blocks if blocks]
         shapes += [(decodes, 0, columns) for columns in self.columns for decodes in self.decodes if decodes]

@@ -307,9 +307,9 @@ class Runner:
         return {name: self.backend.upload(arrays[name]) for name in names}
 
     def _list_warmup_steps(self) -> list[WarmupStep]:
-        """Return steps in which each row is a padded one, if inputs are padded."""
+        """Return warm-up steps, whose rows are all padding; none if inputs are not padded."""
         steps = []
-        for padding, extents in self.padded_inputs.iterate_padding() if self.padded_inputs is not None else ():
+        for padding, extents in self.padded_inputs.iterate_warmup_inputs() if self.padded_inputs is not None else ():
             arrays = {**padding, **self._upload_host_arguments(padding)}
             if self.is_async:
                 arrays |= sampled_inputs(Step([], []), None, (), extents["tokens"], extents["rows"])

@@ -53,7 +53,8 @@ class QuantFormat:
         can_weigh: bool = False,
         is_stored: bool = True,
     ) -> None:
-        """`is_stored`: whether files have it; others are not registered: back-ends pack weights in them on request."""
+        """`is_stored`: whether files contain this format. Other formats are not registered; a back-end packs weights in
+        them on request."""
         cls.name = cls.__name__
         cls.ggml_id = ggml_id
         cls.values = values

@@ -148,8 +148,8 @@ def test_latent_attention_is_described() -> None:
 
 
 def test_windows_and_norms_of_gemma_are_described() -> None:
-    path = synthetic_file("synthetic:tiny-gemma:q4_k_m")
-    assert path.name == "tiny-gemma-l6-w256-f512-h2-k1-d256-v512-n512-q4_k_m-r1.gguf"
+    path = synthetic_file("synthetic:tiny-gemma3:q4_k_m")
+    assert path.name == "tiny-gemma3-l6-w256-f512-h2-k1-d256-v512-n512-q4_k_m-r1.gguf"
     source = open_model(path)
     params = build(source.config).params()
     check_shapes(source, map_tensors(source, params))

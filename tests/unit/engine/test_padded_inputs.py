@@ -97,7 +97,7 @@ def test_shapes_are_few() -> None:
 
 def test_padding_has_the_shapes_of_steps_and_uses_only_the_dump_page() -> None:
     inputs = PaddedInputs(LIMITS, BUCKETS)
-    steps = list(inputs.iterate_padding())
+    steps = list(inputs.iterate_warmup_inputs())
     sizes = [(extents["tokens"], extents["columns"]) for _, extents in steps]
     assert sizes == sorted(sizes, reverse=True)
     assert {extents["tokens"] for _, extents in steps if extents["tokens"] == extents["sequences"]} >= {1, 2, 4, 6}

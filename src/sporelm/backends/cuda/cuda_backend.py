@@ -31,8 +31,8 @@ FP8_DTYPE = "fp8"  # of --dtype
 class CudaBackend(TorchBackend):
     """The torch back-end with Triton kernels in the place of torch's functions.
 
-    Options are those of `TorchBackend`. With the dtype "fp8" activations are bf16, and FP8 weights with a scale for 128
-    values multiply rows that are rounded to FP8 as well, on FP8 tensor cores.
+    Options are those of `TorchBackend`. With the dtype "fp8", activations are bf16. FP8 weights with one scale per 128
+    values run as W8A8: their input rows are rounded to FP8 too, and multiplied on FP8 tensor cores.
 
     Under Triton's interpreter (TRITON_INTERPRET=1) everything runs on the CPU, slowly, for tests.
     """
@@ -59,7 +59,7 @@ class CudaBackend(TorchBackend):
         if device == "cpu" and not IS_INTERPRETED:
             device = "cuda"
         self.graph_device: GraphDevice | None = None  # of captured launches; None: programs run call by call
-        self.rounds_to_fp8 = dtype == FP8_DTYPE
+        self.has_fp8_activations = dtype == FP8_DTYPE
         super().__init__(threads, device, dtype, weights, batch_invariant)
 
     def probe(self) -> Ready | Missing:
@@ -79,11 +79,11 @@ class CudaBackend(TorchBackend):
                 f"{name} is too old: compute capability {found}, kernels need {needed}. Set the option backend"
                 f" to torch and the option device to {self.device}"
             )
-        if self.rounds_to_fp8 and capability < MIN_FP8_CAPABILITY:
+        if self.has_fp8_activations and capability < MIN_FP8_CAPABILITY:
             found, needed = (".".join(map(str, each)) for each in (capability, MIN_FP8_CAPABILITY))
             return Missing(
                 f"dtype fp8: {torch.cuda.get_device_name(self.device)} has no FP8 tensor cores (got compute capability "
-                f"{found}; allowed from {needed}). Set the option dtype to bf16"
+                f"{found}; needs {needed} or later). Set the option dtype to bf16"
             )
         return Ready(details | {"gpu": torch.cuda.get_device_name(self.device)})
 
@@ -109,7 +109,7 @@ class CudaBackend(TorchBackend):
         stored: Any
         if self.packs_weights and has_planes(form, shape) and (is_ordered or len(shape) == 2):
             stored = pack_planes(weight, self.device)
-            if self.rounds_to_fp8 and form is F8_E4M3_128 and is_ordered and len(shape) == 2:
+            if self.has_fp8_activations and form is F8_E4M3_128 and is_ordered and len(shape) == 2:
                 form = F8_E4M3_128_W8A8
             if not is_ordered:
                 order = torch.from_numpy(orders[0].astype(np.int64)).to(self.device)

@@ -16,8 +16,8 @@ from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.product_splits import MIN_PROGRAMS, ColumnSplit, add_splits, split_columns, write_tile
 from sporelm.backends.torch.step_context import STEP
 
-SEGMENT_GROUPS = 4  # at least, that are added up before other segments
-BAND = 8  # tiles of rows of the weight whose programs run beside each other, so that x and the weight stay in the cache
+MIN_SEGMENT_GROUPS = 4  # groups that are summed before segments are added up
+BAND = 8  # row tiles of the weight that run together, for reuse in L2 (grouped ordering)
 
 
 @triton.jit
@@ -27,8 +27,8 @@ def fp8_gemm_kernel(
 ):  # fmt: skip
     """Multiply TOKENS rows of x by ROWS rows of a matrix, both in FP8.
 
-    Groups of columns are added up in segments, and those in order. A program multiplies `segments` of them. If there
-    are several programs for the same results, they write float32 partial sums [splits, tokens, rows].
+    Groups of columns are summed per segment, and segments in order. A program handles `segments` of them. If several
+    programs share a result (split-K), they write float32 partial sums [splits, tokens, rows].
     """
     row_tile, token_tile = tl.swizzle2d(
         tl.program_id(0) // tl.cdiv(tokens, TOKENS), tl.program_id(0) % tl.cdiv(tokens, TOKENS),
@@ -37,20 +37,20 @@ def fp8_gemm_kernel(
     row = row_tile * ROWS + tl.arange(0, ROWS)
     token = token_tile * TOKENS + tl.arange(0, TOKENS)
     column = tl.arange(0, GROUP)
-    source = tl.minimum(row, rows - 1).to(tl.int64)
-    taken = tl.minimum(token, tokens - 1).to(tl.int64)
-    weight_places = codes + source[:, None] * width + column[None, :]
-    x_places = x + taken[None, :] * width + column[:, None]
+    weight_row = tl.minimum(row, rows - 1).to(tl.int64)
+    x_row = tl.minimum(token, tokens - 1).to(tl.int64)
+    weight_pointers = codes + weight_row[:, None] * width + column[None, :]
+    x_pointers = x + x_row[None, :] * width + column[:, None]
     y = tl.zeros((ROWS, TOKENS), tl.float32)
     for segment in range(tl.program_id(2) * segments, tl.program_id(2) * segments + segments):
         total = tl.zeros((ROWS, TOKENS), tl.float32)
         last = tl.minimum((segment + 1) * segment_groups, groups)
         for group in range(segment * segment_groups, last):
-            left = tl.load(weight_places + group * GROUP)
-            right = tl.load(x_places + group * GROUP)
-            step = tl.load(scales + source * groups + group)
-            x_step = tl.load(x_scales + taken * groups + group)
-            total += tl.dot(left, right) * (step[:, None] * x_step[None, :])
+            weight_codes = tl.load(weight_pointers + group * GROUP)
+            x_codes = tl.load(x_pointers + group * GROUP)
+            weight_scale = tl.load(scales + weight_row * groups + group)
+            x_scale = tl.load(x_scales + x_row * groups + group)
+            total += tl.dot(weight_codes, x_codes) * (weight_scale[:, None] * x_scale[None, :])
         y += total
     write_tile(y, bias, out, row, token, tokens, rows)
 
@@ -63,7 +63,7 @@ def run_fp8_gemm(x: Fp8Rows, stored: Planes, rows: int, bias: Tensor | None = No
     tile_tokens = 128 if is_large else max(16, triton.next_power_of_2(tokens))
     tile_rows = 128 if is_large else 64  # with fewer rows of x, more programs
     tiles = triton.cdiv(rows, tile_rows) * triton.cdiv(tokens, tile_tokens)
-    segments = split_columns(triton.cdiv(rows, 64), groups, SEGMENT_GROUPS)
+    segments = split_columns(triton.cdiv(rows, 64), groups, MIN_SEGMENT_GROUPS)
     splits = segments.splits if tiles * 2 <= MIN_PROGRAMS else 1
     if splits == 1 and not STEP.is_batch_invariant:
         segments = ColumnSplit(groups, 1)

@@ -16,11 +16,13 @@ from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.ops.quantize_rows import E4M3_128
 from sporelm.tensor.dtype import FLOAT8_MAX
 
-GROUP = E4M3_128.values  # that share a scale
+GROUP = E4M3_128.values  # values that share a scale
 WORD_BYTES = 4
-GROUPS = 8  # of a program
+GROUPS = 8  # groups of a program
 _MAX: tl.constexpr = tl.constexpr(FLOAT8_MAX)
-_MAX_TINY: tl.constexpr = tl.constexpr(FLOAT8_MAX * 2.0**-128)  # of a group's largest value: the inverse is infinite
+_MAX_TINY: tl.constexpr = tl.constexpr(
+    FLOAT8_MAX * 2.0**-128
+)  # a group whose largest value is at most this has an infinite inverse: its codes are 0
 _BLOCK_WORDS: tl.constexpr = tl.constexpr(BLOCK_WORDS)
 _WORD_BYTES: tl.constexpr = tl.constexpr(WORD_BYTES)
 
@@ -56,14 +58,14 @@ class Fp8Rows:
 
 @triton.jit
 def quantize_fp8_kernel(
-    x, out, scales, x_stride, width, programs, AS_VALUES: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr,
+    x, out, scales, x_stride, width, programs, DEQUANTIZE: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Round GROUPS groups of a row: write their codes and scales, or with AS_VALUES the numbers that they stand for."""
+    """Round GROUPS groups of a row. Write codes and scales, or with DEQUANTIZE the dequantized values."""
     row = (tl.program_id(0) // programs).to(tl.int64)
     group = tl.program_id(0) % programs * GROUPS + tl.arange(0, GROUPS)
     place = tl.arange(0, GROUP)
     column = place
-    if not AS_VALUES:  # of the block of 64 columns
+    if not DEQUANTIZE:  # of the block of 64 columns
         byte = place % (_BLOCK_WORDS * _WORD_BYTES)
         column = place - byte + byte % _WORD_BYTES * _BLOCK_WORDS + byte // _WORD_BYTES
     inside = group[:, None] * GROUP + column[None, :] < width
@@ -76,7 +78,7 @@ def quantize_fp8_kernel(
     scale = tl.div_rn(largest, _MAX)
     codes = round_to_fp8(values * inverse[:, None])
     target = out + row * width + group[:, None] * GROUP + place[None, :]
-    if AS_VALUES:
+    if DEQUANTIZE:
         store_narrow(target, widen_fp8(codes).to(tl.float32) * scale[:, None], inside)
     else:
         tl.store(target, codes, mask=inside)
@@ -101,7 +103,7 @@ def quantize_fp8_rows(x: Tensor, is_for_gemm: bool) -> Fp8Rows | RoundedRows:
             quantize_fp8_kernel,
             (tokens * programs,),
             *(*args, rows.stride(0), width, programs),
-            AS_VALUES=not is_for_gemm,
+            DEQUANTIZE=not is_for_gemm,
             GROUPS=GROUPS,
             GROUP=GROUP,
             num_warps=4,

@@ -38,7 +38,7 @@ from sporelm.backends.torch.step_context import STEP
 
 MAX_GEMV_PAIRS = 64  # that are multiplied without tensor cores: each reads its matrix, in the cache or not
 MAX_READS = 8  # of a thread for few pairs at a time, of 16 bytes each
-MAX_READS_OF_MANY_PARTS = 4  # likewise, of formats with extra bits or offsets, which take more registers
+MAX_READS_COMPLEX = 4  # likewise, of weights that are not `PlaneFormat.is_simple`, which take more registers
 MAX_TILE_PAIRS = 64
 MAX_GATED_TILE_PAIRS = 32  # with two sums for each result
 MAX_PLAIN_TILE_PAIRS = 128  # for matrices of float numbers
@@ -177,7 +177,7 @@ def _choose_rows(stored: Tensor | Planes, rows: int, pairs: int, matrices: int) 
     if IS_INTERPRETED:
         return choose_interpreted_rows(rows, matrices * THREADS * VECTOR_BYTES)
     is_simple = isinstance(stored, Planes) and stored.format.is_simple
-    count = MAX_READS if is_simple else MAX_READS_OF_MANY_PARTS
+    count = MAX_READS if is_simple else MAX_READS_COMPLEX
     while count > matrices and rows * pairs * matrices < count * 2 * MIN_PROGRAMS:
         count //= 2
     return count // matrices

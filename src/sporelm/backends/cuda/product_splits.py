@@ -1,4 +1,4 @@
-"""Matrix multiplications whose columns are split over programs: the splits, their sums, and the results of tiles."""
+"""Split-K: the columns of a matrix multiplication are split over programs, and partial sums are added up in order."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,8 @@ def split_columns(programs: int, columns: int, step: int) -> ColumnSplit:
 def add_splits_kernel(
     partial, bias, out, rows, splits, KIND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add up the partial sums of BLOCK results of a token in order, and finish them as products of few tokens are."""
+    """Add up the partial sums of BLOCK results of a token in order, then apply the activation and the bias as
+    `gemv_kernel` does."""
     token, tokens = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
@@ -54,7 +55,7 @@ def add_splits_kernel(
 
 
 def add_splits(partial: Tensor, bias: Tensor | None, out: Tensor, kind: str = "") -> None:
-    """Write the sums of partial sums [splits, tokens, rows]."""
+    """Add up partial sums [splits, tokens, rows], apply the activation and the bias, and write the results."""
     tokens, rows = out.shape
     block = min(1024, triton.next_power_of_2(rows))
     launch(

@@ -45,13 +45,13 @@ from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.step_context import STEP
 from sporelm.ops.quantize_rows import ROW_FORMATS
 
-MAX_FLOAT_GEMV_TOKENS = 8  # likewise, of weights that are not quantized
-MIN_DEQUANTIZED_TOKENS = 192  # from which on planes are dequantized first: that costs as much as 30 rows of a product
+MAX_FLOAT_GEMV_TOKENS = 8  # as MAX_GEMV_TOKENS, for weights that are not quantized
+MIN_DEQUANTIZED_TOKENS = 192  # from this many rows of x on, weights are dequantized first: as much as 30 rows cost
 SCRATCH_VALUES = 1 << 26  # of a matrix that are dequantized to memory at a time
 MAX_SUMS = 16  # of a thread for few tokens
-MAX_SUMS_OF_BITS = 4  # likewise, of formats of one bit: a thread multiplies 128 weights of a row at a time
+MAX_SUMS_ONE_BIT = 4  # likewise, of 1-bit formats: a thread multiplies 128 weights of a row at a time
 MIN_INTERPRETED_ROWS = 16  # of a program: Triton's interpreter takes time for each program
-INTERPRETED_VALUES = 1 << 19  # of a tile there, at most: half of what Triton allows
+MAX_INTERPRETED_VALUES = 1 << 19  # of a tile under the interpreter: half of what Triton allows
 THREADS = 128  # of a program for few tokens
 VECTOR_BYTES = 16  # that a thread reads at once
 TILE_ROWS, TILE_BLOCKS = 64, 2  # of weights in a program with tiles
@@ -202,7 +202,7 @@ def _choose_rows(stored: Tensor | Planes, rows: int, tokens: int, matrices: int)
     if IS_INTERPRETED:
         return choose_interpreted_rows(rows, tokens * matrices * THREADS * VECTOR_BYTES)
     is_simple = isinstance(stored, Planes) and stored.format.is_simple
-    max_sums = MAX_SUMS_OF_BITS if isinstance(stored, Planes) and stored.format.bits == 1 else MAX_SUMS
+    max_sums = MAX_SUMS_ONE_BIT if isinstance(stored, Planes) and stored.format.bits == 1 else MAX_SUMS
     for count in (8, 4, 2) if is_simple else (4, 2):  # with more, others use too many registers
         if rows * matrices >= count * 2 * MIN_PROGRAMS and tokens * count <= max_sums:
             return count // matrices
@@ -212,7 +212,7 @@ def _choose_rows(stored: Tensor | Planes, rows: int, tokens: int, matrices: int)
 def choose_interpreted_rows(rows: int, row_values: int, min_rows: int = MIN_INTERPRETED_ROWS) -> int:
     """Return the rows of a program under Triton's interpreter: an eighth of the matrix, so that small ones take several
     programs too, unless tiles with `row_values` for each row would be too large."""
-    return max(min_rows, min(triton.next_power_of_2(rows) // 8, INTERPRETED_VALUES // row_values))
+    return max(min_rows, min(triton.next_power_of_2(rows) // 8, MAX_INTERPRETED_VALUES // row_values))
 
 
 def run_gemv(
@@ -460,7 +460,7 @@ def activation_values(x: Tensor | RoundedRows | Fp8Rows, weight: CudaWeight) -> 
 
 
 def round_activations(x: Tensor | RoundedRows | Fp8Rows, weight: CudaWeight) -> Tensor | Fp8Rows:
-    """Return what `activation_values` does, or rows in FP8 for tensor cores."""
+    """Return the rows of x in the weight's activation type: FP8 rows for tensor cores, else plain values."""
     if isinstance(x, Tensor) and weight.activation in ROW_FORMATS:
         x = quantize_rows(x, activation=weight.activation)
     if isinstance(x, Fp8Rows):
@@ -476,7 +476,7 @@ def linear(x: Tensor | RoundedRows | Fp8Rows, weight: CudaWeight, bias: Tensor |
 
 
 def sort_columns(x: Tensor | Fp8Rows, weight: CudaWeight) -> Tensor | Fp8Rows:
-    """Return columns of x in the order of a weight's stored ones. Weights that multiply rows in FP8 have their own."""
+    """Return x with its columns in the weight's stored order. FP8 rows are already in that order."""
     return x if isinstance(x, Fp8Rows) else weight.sort_columns(x)
 
 

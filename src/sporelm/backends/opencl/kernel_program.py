@@ -135,7 +135,7 @@ class ProgramCompiler:
         return variant in self._compiled
 
     def is_precompiled(self, variant: LaunchVariant) -> bool:
-        """Return whether nothing is left to compile before this variant is launched."""
+        """Return whether the variant needs no compile task. Its first launch may still finish compiling it."""
         is_built = not variant.program.has_dummy_launches and variant.program in self._programs
         return is_built or variant in self._compiled
 
@@ -153,7 +153,7 @@ class ProgramCompiler:
 
     @contextmanager
     def guard_first_launch(self, queue: Any, variant: LaunchVariant) -> Iterator[None]:
-        """Launch a variant for the first time in the block, and wait for it. No other thread compiles meanwhile.
+        """Hold the compile lock while the block launches a variant for the first time, and wait for that launch.
 
         Call `save_binaries` afterwards.
         """

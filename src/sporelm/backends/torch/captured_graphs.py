@@ -82,7 +82,8 @@ class GraphProgram(FunctionProgram):
     """A program that captures its launches and replays them: for the shapes of warm-up steps when it is prepared, for
     others when a shape of inputs comes for the second time.
 
-    Steps with more tokens, with arguments that are read on the host, or whose calls are timed run call by call.
+    Steps with more than MAX_CAPTURED_TOKENS tokens, with arguments that are read on the host, or whose calls are timed
+    run call by call.
     """
 
     def __init__(self, graph: Graph, backend: Any, device: GraphDevice) -> None:
@@ -138,8 +139,8 @@ class GraphProgram(FunctionProgram):
         return is_small and is_on_device and self.backend.times is None
 
     def _capture(self, shapes: Shapes, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> CapturedGraph:
-        """Capture a graph for inputs of these shapes, which holds copies of `arrays`. Drop the oldest one if there are
-        too many."""
+        """Capture a graph for inputs of these shapes, which holds copies of `arrays`. Drop the least recently used
+        graph if there are too many."""
         inputs = {
             name: self._owner.copy_in(each) if isinstance(each, np.ndarray) else _clone(each)
             for name, each in arrays.items()

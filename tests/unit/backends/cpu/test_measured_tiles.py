@@ -277,6 +277,16 @@ def test_a_damaged_file_is_ignored_with_one_line_and_mended(
     assert path.with_name(path.name + BACKUP_SUFFIX).read_bytes() == DAMAGED[damage]
 
 
+def test_optional_fields_are_saved_where_they_differ(path: Path) -> None:
+    target = replace(targets.select_target("generic"), name="avx2")
+    shipped = tiles_in_use(target).tiles
+    save_tiles(path, target, replace(shipped, wide=()))
+    (found,) = json.loads(path.read_text("utf-8"))[LIST_KEY]
+    assert found["tiles"]["wide"] == []
+    assert not {"few_tokens", "prefetch_bytes"} & found["tiles"].keys()
+    assert tiles_in_use(target).tiles == replace(shipped, wide=())
+
+
 def test_a_link_is_followed_and_the_mode_kept(path: Path) -> None:
     target = targets.select_target("generic")
     path.parent.mkdir()

@@ -13,7 +13,7 @@ from sporelm.backends.cpu.targets.tiles import FAMILIES, TileSize, parse_tiles, 
 from sporelm.backends.cpu.tuning import tile_tuning
 from sporelm.backends.cpu.tuning.tile_tuning import (
     Scores,
-    can_be_wide,
+    can_use_16_bit_products,
     candidates,
     choose_crossover,
     choose_tiles,
@@ -244,8 +244,8 @@ def test_products_of_16_bits_are_measured_where_a_target_has_them(monkeypatch: p
     tuning = tune_tiles(target, ["q8_0"])
     assert tuning.rows[0].choice == "wide"
     assert tuning.rows[0].after == number_in_use(tuning.tiles, "wide", "Q8_0")
-    assert not can_be_wide(target, "Q4_0")
-    assert not can_be_wide(targets.select_target("generic"), "Q8_0")
+    assert not can_use_16_bit_products(target, "Q4_0")
+    assert not can_use_16_bit_products(targets.select_target("generic"), "Q8_0")
 
 
 def test_an_unknown_format_is_named_with_those_there_are() -> None:

@@ -57,8 +57,8 @@ class LinearTile:
         self.scratch = self.widened + lines * self.chunk.widened_bytes
 
     @property
-    def group(self) -> int:
-        """Return the panels of a tile that have outputs of their own."""
+    def output_panels(self) -> int:
+        """Return the number of panels in a tile that have outputs of their own."""
         return self.panels // 2 if self.shape.gated else self.panels
 
     def count_panel_tiles(self, f: Any) -> Val:
@@ -71,11 +71,11 @@ class LinearTile:
         return 1 if self.shape.gated else self.shape.segments
 
     def _segment_tiles(self, f: Any, segment: int) -> Val:
-        return (getattr(f, f"panels{segment}") + (self.group - 1)) // self.group
+        return (getattr(f, f"panels{segment}") + (self.output_panels - 1)) // self.output_panels
 
     def locate(self, k: Builder, f: Any, tile: Val) -> dict[str, Any]:
         """Return the addresses of the tile's panels; one past a segment's end repeats its last, and is not written."""
-        group = self.group
+        group = self.output_panels
         names = ["weight", "out", "panels", "out_stride", *(["bias"] if self.shape.bias else [])]
         chosen = {name: getattr(f, f"{name}0") for name in names}
         index, start = tile * group, self._segment_tiles(f, 0)

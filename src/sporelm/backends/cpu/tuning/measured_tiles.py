@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 LIST_KEY = "sporelm tiles"
 SHIPPED = "shipped"  # the value of SPORE_CPU_TILES that disables the file
 
-BY_FORMAT: tuple[str, ...] = ("few_tokens", "wide", "prefetch_bytes")  # fields of `Tiles` that a file may leave out
+OPTIONAL_FIELDS = ("few_tokens", "wide", "prefetch_bytes")  # of `Tiles`: a file may leave them out
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ def tiles_in_use(target: CpuTarget) -> ActiveTiles:
         when = f"the kernels have changed since tiles were measured here {entry['measured']}"
         return ActiveTiles(shipped, f"shipped; {when}: 'spore bench tune' measures again")
     tiles = parse_tiles(entry["tiles"])
-    unmeasured = {name: getattr(shipped, name) for name in BY_FORMAT if not getattr(tiles, name)}
-    tiles = replace(tiles, **unmeasured)
+    tiles = replace(tiles, **{name: getattr(shipped, name) for name in OPTIONAL_FIELDS if name not in entry["tiles"]})
     if not _fits_target(target, tiles):
         warn_once(
             log, f"{path} is ignored: its tiles do not fit target {target.name} ('spore bench tune' measures again)"
@@ -93,19 +92,22 @@ def tiles_path() -> Path | None:
 def save_tiles(path: Path, target: CpuTarget, tiles: Tiles) -> None:
     """Save measured tiles, and keep those of other targets and CPUs. Raise OSError.
 
-    Fields of BY_FORMAT that equal the shipped ones are left out: later versions may ship better values.
+    Optional fields that equal the shipped ones are left out: later versions may ship better values.
     """
     cpu = llvm.get_host_cpu_name()
     shipped = shipped_tiles(target.name, cpu)
-    same = [name for name in BY_FORMAT if set(getattr(tiles, name)) == set(getattr(shipped, name))]
-    left_out: dict[str, Any] = dict.fromkeys(same, ())
-    tiles = replace(tiles, **left_out)
+    values = tiles.as_json()
+    for name in OPTIONAL_FIELDS:
+        if set(getattr(tiles, name)) == set(getattr(shipped, name)):
+            values.pop(name, None)
+        else:
+            values.setdefault(name, [] if name == "wide" else {})  # none at all, unlike the shipped ones
     entry = {
         "target": target.name,
         "cpu": cpu,
         "kernels": kernels_digest(),
         "measured": date.today().isoformat(),
-        "tiles": tiles.as_json(),
+        "tiles": values,
     }
     TILES_FILE.save(path, entry)
 

@@ -51,7 +51,7 @@ ROUNDS = (
 )  # samples of each candidate, and the slowdown against the best up to which it continues
 QUICK_ROUNDS = ((3, 1.15), (7, 1.0))
 ATTENTION = "attention"
-UNTILED = ("wide", "prefetch")  # choices other than tiles: kernels that spill are not dropped
+SPILL_EXEMPT = ("wide", "prefetch")  # choices other than tiles: kernels that spill are not dropped
 NUMBER_CANDIDATES: dict[str, Sequence[int]] = {
     "rows": ATTENTION_ROWS,
     "wide": (0, 1),
@@ -96,12 +96,12 @@ def tune_tiles(
 ) -> TuningResult:
     """Return the best tiles of a target for some formats, all when None; target.tiles are those in use.
 
-    quick: fewer samples, only tiles, and without `formats` one format for each family. Raise RequestError for an
+    quick: take fewer samples and tune only tiles; without `formats`, one format per family. Raise RequestError for an
     unknown format.
     """
     names = _check_formats(formats) if formats else quick_formats() if quick else list(FORMATS)
     is_whole = not quick
-    wide_candidates = [name for name in names if is_whole and can_be_wide(target, name)]
+    wide_candidates = [name for name in names if is_whole and can_use_16_bit_products(target, name)]
     integer_formats = [name for name in names if is_whole and issubclass(FORMATS[name], IntegerPanels)]
     stages = len(wide_candidates) + (2 + is_whole) * len(names) + len(integer_formats) + (formats is None)
     bench = _TileBenchmark(target, QUICK_ROUNDS if quick else ROUNDS, progress, stages)
@@ -122,10 +122,10 @@ def tune_tiles(
     return TuningResult(target, bench.target.tiles, tuple(rows))
 
 
-def can_be_wide(target: CpuTarget, name: str) -> bool:
-    """Return whether a format has 8-bit weights and the target may multiply them faster as 16-bit numbers.
+def can_use_16_bit_products(target: CpuTarget, name: str) -> bool:
+    """Return whether a format's values span signed 8 bits, and the target may multiply them faster as 16-bit numbers.
 
-    Such targets have formats in `wide`.
+    A target that may lists formats in `Tiles.wide`.
     """
     kind = FORMATS[name](target)
     return bool(target.tiles.wide) and isinstance(kind, BlockPanels) and kind.largest >= SIGNED
@@ -188,10 +188,10 @@ def _fastest(times: Scores, before: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def choose_crossover(before: int, times: Sequence[tuple[int, float, float]]) -> tuple[int, dict[int, float]]:
-    """Return up to how many tokens the few-token kernel is used, and the mean seconds of each choice.
+    """Return the largest number of tokens for which the few-token kernel is used, and the mean seconds of each limit.
 
-    `times` has numbers of tokens, in order, with the seconds of the few-token and of the many-token kernel. The number
-    before stays unless the counts that change kernel are clearly faster together.
+    `times` has numbers of tokens, in order, with the seconds of the few-token and of the many-token kernel. The current
+    limit stays unless the token counts whose kernel would change get clearly faster on average.
     """
 
     def seconds(limit: int) -> list[float]:
@@ -233,7 +233,7 @@ def with_choice(target: CpuTarget, choice: str, name: str, value: tuple[int, ...
 
 
 def _set_number(numbers: Sequence[tuple[str, int]], name: str, number: int) -> tuple[tuple[str, int], ...]:
-    """Return the numbers by format or family with that of one format, which is left out where its family has it."""
+    """Return the numbers with that of one format set. A number equal to its family's is not stored."""
     by_name = dict(numbers)
     by_name.pop(name, None)
     return tuple((by_name if by_name.get(FORMATS[name].family) == number else by_name | {name: number}).items())
@@ -322,7 +322,7 @@ class _TileBenchmark:
             for number, value in enumerate(found):
                 self._tell(f"{name} {choice}", number / len(found))
                 if value in keep or value[0] not in full:
-                    made = self._runs(choice, name, value, objects, value in keep or choice in UNTILED)
+                    made = self._runs(choice, name, value, objects, value in keep or choice in SPILL_EXEMPT)
                     runs |= {value: made} if made else {}
                     full |= {value[0]} if is_tile and not made else set()
         times = confirm_best(runs, found[0], race(runs, keep, self.rounds), self.rounds)
@@ -402,10 +402,8 @@ def confirm_best(
     times: Scores,
     rounds: Sequence[tuple[int, float]],
 ) -> Scores:
-    """Return the times after a second race of the fastest candidate and the one in use, whose worse ratio counts.
-
-    So a disturbance during the first race does not replace the candidate in use.
-    """
+    """Race the fastest candidate against the current one again, and use the worse of the two ratios, so that noise in
+    the first race does not replace the current one."""
     best = min(times, key=times.__getitem__)
     if best == before or before not in times:
         return times

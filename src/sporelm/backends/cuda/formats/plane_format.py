@@ -105,7 +105,8 @@ class PlaneFormat:
 
     @property
     def is_simple(self) -> bool:
-        """Whether a thread of a kernel has registers left to multiply more rows."""
+        """Whether the format has no extra bits, offsets or table and more than one bit, so that a GEMV thread has
+        registers for more rows."""
         has_table = self.table is not None or self.codebook is not None
         return not (self.extra_bits or self.has_offsets or has_table or self.bits == 1)
 
