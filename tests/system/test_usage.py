@@ -75,7 +75,7 @@ def test_no_command_shows_the_overview(spore: Spore) -> None:
         (["run", "-f", "nowhere.txt"], "nowhere.txt"),
         (["bench", "synthetic:"], "shapes: tiny, "),
         (["bench", "tune", "--format", "Q9"], "no format 'Q9' has kernels of its own; there are F32, "),
-        (["bench", "tune", "--target", "z80"], "CPU target: not supported on this CPU (got 'z80'"),
+        (["bench", "tune", "--target", "z80"], "--target: not supported on this CPU (got 'z80'"),
         (["run", "synthetic:tiny:q4_0", "-p", "a"], "only 'spore bench' accepts it"),
         (["gguf", "set-meta", "nowhere.gguf", "a=1", "-o", "x"], "no model at"),
         (["gguf", "quantize", "nowhere.gguf", "--type", "Q8_0"], "no model at"),

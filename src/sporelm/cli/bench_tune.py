@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
         raise RequestError("SPORE_CPU_TILES is 'shipped', which disables measured settings: unset it, or name a file")
     if args.target is not None and args.target not in targets.available_targets():
         allowed = ", ".join(targets.available_targets())
-        raise UsageError(f"--target: not supported on this CPU (got {args.target!r}; allowed {allowed}). Change it.")
+        raise RequestError(f"--target: not supported on this CPU (got {args.target!r}; allowed {allowed}). Change it.")
     chosen = targets.select_target(args.target)
     formats = [name.strip() for name in args.format.split(",")] if args.format is not None else None
     with report_write_errors("SPORE_CPU_TILES", path):

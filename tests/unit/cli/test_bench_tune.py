@@ -8,7 +8,7 @@ import pytest
 from sporelm import settings
 from sporelm.backends.cpu.tuning import tile_tuning
 from sporelm.cli import bench_tune
-from sporelm.errors import RequestError, UsageError
+from sporelm.errors import RequestError
 
 
 def run(*arguments: str) -> None:
@@ -36,7 +36,7 @@ def test_a_folder_in_the_files_place_is_an_error(path: Path, monkeypatch: pytest
 
 
 def test_an_unknown_target_is_an_error_of_the_option(path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--target: not supported on this CPU \(got 'foo'; allowed .*generic"):
+    with pytest.raises(RequestError, match=r"--target: not supported on this CPU \(got 'foo'; allowed .*generic"):
         run("--target", "foo")
 
 
