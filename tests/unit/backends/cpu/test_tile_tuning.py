@@ -10,7 +10,7 @@ from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.kernels import many_token_linear
 from sporelm.backends.cpu.targets.tiles import FAMILIES, TileSize, parse_tiles, registers
-from sporelm.backends.cpu.tuning import tile_tuning
+from sporelm.backends.cpu.tuning import tile_tuning, tuning_runs
 from sporelm.backends.cpu.tuning.tile_tuning import (
     Scores,
     can_use_16_bit_products,
@@ -213,6 +213,7 @@ def test_a_short_measurement_of_one_format(monkeypatch: pytest.MonkeyPatch) -> N
     target = targets.select_target("generic")
     monkeypatch.setattr(tile_tuning, "fitting_tiles", lambda target, kernel, family: [(2, 1)])
     monkeypatch.setattr(tile_tuning, "ROUNDS", ((1, 1.0),))
+    monkeypatch.setattr(tuning_runs, "CROSSOVER_TOKENS", (4, 8))
     monkeypatch.setattr(tile_tuning, "QUICK_ROUNDS", ((1, 1.0),))
     told: Counter[str] = Counter()
     shares = []
@@ -241,6 +242,7 @@ def test_products_of_16_bits_are_measured_where_a_target_has_them(monkeypatch: p
     target = replace(target, tiles=replace(target.tiles, wide=("Q8_0",)))
     monkeypatch.setattr(tile_tuning, "fitting_tiles", lambda target, kernel, family: [])
     monkeypatch.setattr(tile_tuning, "ROUNDS", ((1, 1.0),))
+    monkeypatch.setattr(tuning_runs, "CROSSOVER_TOKENS", (4, 8))
     tuning = tune_tiles(target, ["q8_0"])
     assert tuning.rows[0].choice == "wide"
     assert tuning.rows[0].after == number_in_use(tuning.tiles, "wide", "Q8_0")
