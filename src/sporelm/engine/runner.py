@@ -428,7 +428,7 @@ def sampled_inputs(
 ) -> dict[str, Handle]:
     """Return the inputs SOURCES and SAMPLED: for each row of a step with an UNKNOWN id, the sampled row that has it.
 
-    num_sampled   rows of SAMPLED if there is no step in flight
+    num_sampled   rows of SAMPLED without a step in flight
     """
     sources = np.full(num_rows, -1, np.int32)
     row = 0

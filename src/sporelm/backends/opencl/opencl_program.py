@@ -164,7 +164,7 @@ class OpenClProgram(Resource):
     # ---- compiling
 
     def list_compile_tasks(self, warmup_steps: Sequence[WarmupStep] = ()) -> CompileTasks:
-        """Return a compile task for each OpenCL program (`PrecompilableProgram`). No step is run for it."""
+        """Return a compile task for each OpenCL program (`PrecompilableProgram`). Warm-up steps are not used."""
         compiler = self.backend.compiler
         launches: dict[KernelProgram, dict[LaunchVariant, int]] = {}
         seen: set[tuple[int, bool]] = set()

@@ -36,16 +36,6 @@ def formats() -> list[Any]:
     return list(PLANE_FORMATS)
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    from sporelm.backends.cuda.numbers import IS_INTERPRETED
-
-    if not IS_INTERPRETED:
-        pytest.skip("needs TRITON_INTERPRET=1")
-    return found
-
-
 @pytest.mark.filterwarnings("ignore:invalid value")  # NaN among 8-bit floats
 @pytest.mark.parametrize("name", formats())
 def test_values_are_those_of_the_format_bit_for_bit(torch: Any, name: str) -> None:

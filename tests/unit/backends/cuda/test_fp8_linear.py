@@ -24,16 +24,6 @@ FP8_CARDS = [pytest.param(card, marks=[] if card == 90 else [pytest.mark.all]) f
 BF16_TOLERANCE = 3 * 2.0**-8
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    from sporelm.backends.cuda.numbers import IS_INTERPRETED
-
-    if not IS_INTERPRETED:
-        pytest.skip("needs TRITON_INTERPRET=1")
-    return found
-
-
 def draw_stored(rows: int, width: int, number_format: Any = F8_E4M3_128) -> StoredTensor:
     """Return a matrix without NaN."""
     stored = random_stored(number_format.name, rows, width)

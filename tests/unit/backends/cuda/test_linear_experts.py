@@ -17,16 +17,6 @@ from unit.backends.cuda.weights import empty_weight, pack, random_stored
 MAX_TILE_STACK = 32  # bytes: the compiler spills a few numbers to fit one program more on a multiprocessor
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    from sporelm.backends.cuda.numbers import IS_INTERPRETED
-
-    if not IS_INTERPRETED:
-        pytest.skip("needs TRITON_INTERPRET=1")
-    return found
-
-
 def experts_of(weight: Any, experts: int) -> Any:
     """Return a matrix as the matrices of experts."""
     from sporelm.backends.cuda.cuda_weight import CudaWeight

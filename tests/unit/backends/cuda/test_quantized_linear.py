@@ -20,16 +20,6 @@ from unit.backends.cuda.weights import empty_weight, pack, random_stored
 MAX_INSTRUCTIONS = {"Q4_0": 7, "Q4_K": 9.5, "Q8_0": 8.5}
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    from sporelm.backends.cuda.numbers import IS_INTERPRETED
-
-    if not IS_INTERPRETED:
-        pytest.skip("needs TRITON_INTERPRET=1")
-    return found
-
-
 def random_rows(torch: Any, tokens: int, width: int) -> Any:
     return torch.from_numpy(np.random.default_rng(tokens).standard_normal((tokens, width), np.float32))
 
